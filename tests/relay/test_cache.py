@@ -114,10 +114,11 @@ def test_an_age_above_that_of_a_change_of_replicas_is_shown_and_guests_answered_
 def test_a_token_is_revoked_once_it_has_been_refused_for_a_while() -> None:
     known = START.heard(200.0).refused(300.0)
     assert known.age(300.0) == 0
-    assert known.serves(304.9, 0)
-    again = known.refused(304.0)
-    assert not again.serves(305.0, 0)
-    assert again.heard(306.0).serves(306.0, 0)
+    again = known.refused(304.9)
+    assert again.serves(400.0, 0)  # nobody answers meanwhile
+    revoked = again.refused(305.0)
+    assert not revoked.serves(305.0, 0)
+    assert revoked.heard(306.0).serves(306.0, 0)
 
 
 # The file.

@@ -27,7 +27,7 @@ from forewarn.control.replicas import SharedSightings
 from forewarn.maintenance.model import Changes, Sighting
 from forewarn.protocol.message import Reply
 from forewarn.relay import cache, streams
-from forewarn.relay.cache import REVOKED_SECONDS, Freshness, HostDocuments, StateFile, StateUnusable
+from forewarn.relay.cache import Freshness, HostDocuments, StateFile, StateUnusable
 from forewarn.relay.forwarding import Forwarding
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings, replica
 from forewarn.relay.streams import ReplicaConnection
@@ -35,11 +35,12 @@ from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, Upstream
 from forewarn.server import relay_feed
 from guest import room
 from guest.room import EVENT_ID, get, post
-from patience import reached
+from patience import reached, settled
 from relay import running
 from relay.running import filled, made, relayed, relaying, settings, started
 from relay.standin import Answer, Other, Request, StandIn
 
+NOBODY = ("http://127.0.0.1:1",)
 HALF_AN_HOUR = 1800.0
 """By a clock that is taken wrongly, an age is wrong by an hour here, or more."""
 
@@ -55,8 +56,7 @@ async def test_documents_are_as_old_as_the_clock_was_set_since(tmp_path: Path, h
     saved = StateFile(tmp_path / "state")
     then = SystemClock().now().timestamp() + hours * 3600
     saved.write(HostDocuments(host="h1", etag="e1"), then)
-    nobody = ("http://127.0.0.1:1",)
-    relay = made(settings(tmp_path, urls=nobody, max_stale_seconds=60)).relay
+    relay = made(settings(tmp_path, urls=NOBODY, max_stale_seconds=60)).relay
     await relay._read_file()
     assert relay._freshness.age(relay.clock.monotonic()) > 3500
     assert not relay._serves()
@@ -64,7 +64,7 @@ async def test_documents_are_as_old_as_the_clock_was_set_since(tmp_path: Path, h
 
 
 async def test_documents_that_a_full_disk_took_late_are_no_younger_by_that(tmp_path: Path) -> None:
-    relay = made(settings(tmp_path, urls=("http://127.0.0.1:1",))).relay
+    relay = made(settings(tmp_path, urls=NOBODY)).relay
     relay._unsaved = HostDocuments(host="h1", etag="e1")
     relay._reader.freshness = Freshness(true_until=relay.clock.monotonic() - 3600)
     await relay._write()
@@ -78,7 +78,7 @@ class Watched(StateFile):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.may_write = threading.Event()
+        self.may_write, self.asked = threading.Event(), False
         self.done: list[str] = []
         self._loop = threading.get_ident()
 
@@ -87,6 +87,7 @@ class Watched(StateFile):
         self.done.append(done)
 
     def write(self, known: HostDocuments, at: float) -> None:
+        self.asked = True
         self.may_write.wait(patience.SECONDS)
         super().write(known, at)
         self._note("write")
@@ -121,25 +122,43 @@ async def test_what_is_not_saved_yet_nobody_reads_and_it_is_true_until_the_end(
     assert file.done == ["write", "touch", "touch"]
 
 
-async def test_nothing_is_forgotten_while_news_after_a_refused_token_is_saved(
+async def test_what_comes_while_the_disk_is_slow_is_saved_too(tmp_path: Path) -> None:
+    relay = made(settings(tmp_path, urls=NOBODY)).relay
+    file = relay._file = Watched(tmp_path / "state")
+    relay._unsaved = HostDocuments(host="h1", etag="e1")
+    saving = asyncio.create_task(relay._write())
+    await reached(lambda: file.asked)
+    relay._unsaved = newest = HostDocuments(host="h1", etag="e2")
+    file.may_write.set()
+    await saving
+    assert relay._unsaved is newest
+    touching = asyncio.Event()
+    relay._saving = asyncio.create_task(touching.wait())
+    taking = asyncio.create_task(relay._save(newest))
+    await settled()
+    touching.set()
+    await taking
+    assert relay._unsaved is None  # and guests read it from now on
+
+
+async def test_a_stall_that_comes_while_one_is_reported_is_reported_next(tmp_path: Path) -> None:
+    relay = made(settings(tmp_path, urls=NOBODY)).relay
+    relay._unreported = 2.0
+    told = relay._state()
+    relay._unreported += 3.0
+    relay._reported(told)
+    assert relay._state().stalled_seconds == 3.0
+
+
+async def test_documents_are_no_younger_than_a_request_that_was_never_answered(
     tmp_path: Path,
 ) -> None:
-    async with relayed(tmp_path) as (service, relay):
-        inside = relay.relay
-        file = inside._file = Watched(tmp_path / "state")
-        service.token = "another token of the service"
-        service.drop()
-        await reached(lambda: inside._freshness.refused_since is not None)
-        newer(service, 3)
-        running.token_file(tmp_path, service.token)
-        await reached(lambda: inside._unsaved is not None)
-        inside._beat(inside.clock.monotonic() + 2 * REVOKED_SECONDS)
-        file.may_write.set()
-        await reached(lambda: relay.heard)
-        assert await relay.incarnation() == "3"
-        assert (tmp_path / "state" / cache.FILE_NAME).exists()
-        inside._forget()
-        await reached(lambda: "remove" in file.done)
+    relay = made(settings(tmp_path, urls=NOBODY)).relay
+    now = relay.clock.monotonic()
+    relay._reader.freshness = relay._freshness.heard(now - 80)
+    relay._reader._asked_at = now - 70
+    relay._reader._fail(TimeoutError())
+    assert relay._freshness.age(now) == 70
 
 
 async def test_news_of_a_machine_are_told_without_a_beat_and_forgotten_with_it(
@@ -156,7 +175,7 @@ async def test_news_of_a_machine_are_told_without_a_beat_and_forgotten_with_it(
         assert [each.machine for each in service.seen] == ["web-0"]
 
 
-async def test_the_age_of_a_request_does_not_depend_on_the_services_clock(tmp_path: Path) -> None:
+async def test_the_age_of_a_request_depends_on_no_clock_that_is_set(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
         service.shows_time = False
         clock = SystemClock()
@@ -166,6 +185,7 @@ async def test_the_age_of_a_request_does_not_depend_on_the_services_clock(tmp_pa
             await relay.ask(get(room.EVENTS))
             for set_to in (timedelta(0), timedelta(hours=1), timedelta(hours=-2)):
                 reader.service_time = clock.now() + set_to, clock.monotonic()
+                relay.relay.clock.wrong_by = set_to
                 asked_at = relay.relay._sighting("web-0").asked_at
                 assert 0 <= relay.relay._age(asked_at) < HALF_AN_HOUR
 
@@ -456,7 +476,7 @@ async def test_claims_are_repeated_together_and_none_of_what_the_fleet_has_here(
 
 
 def test_short_stalls_add_up_as_those_of_the_service_do(tmp_path: Path) -> None:
-    relay = running.made(settings(tmp_path, urls=("http://127.0.0.1:1",))).relay
+    relay = running.made(settings(tmp_path, urls=NOBODY)).relay
     told = []
     for ran, stalled in ((9, 3.0), (9, 0.5), (9, 1.5), (9, 3.0), (9, 3.0), (999, 4.0), (9, 2.0)):
         relay._alive += ran

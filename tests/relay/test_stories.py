@@ -140,6 +140,12 @@ class RelayStory(Told):
     def pass_(self, span: str) -> None:
         self.clock.ahead += elapsed(span).total_seconds()
 
+    async def beat(self) -> None:
+        """Have all be done that is due."""
+        self.inside._beat(self.clock.monotonic())
+        if self.inside._saving is not None:
+            await self.inside._saving
+
     def get(self, *headers: str) -> Awaitable[room.Answer | None]:
         return self.running.reply(room.get(room.EVENTS, *headers))
 

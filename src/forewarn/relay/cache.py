@@ -46,8 +46,8 @@ DARK_SECONDS: Final = 5.0
 """The time for which a dead path may go unnoticed: the system's probes take as long."""
 
 REVOKED_SECONDS: Final = 5.0
-"""The time for which every replica must have refused the token before guests get no more answers: a
-replica may hear of a new token a moment after the others."""
+"""The time from the first refusal of the token to the one after which guests get no more answers: a
+replica may hear of a new token a moment after the others. While none answers, nothing is known."""
 
 FILE_NAME: Final = "documents.json"
 FORMAT: Final = 2
@@ -130,6 +130,8 @@ class Freshness(msgspec.Struct, frozen=True):
     """True if a replica holds a request for the host, or has just answered one."""
     refused_since: float | None = None
     """Since when every replica that answers refuses the token; None while none does."""
+    is_revoked: bool = False
+    """True if the host is no longer trusted with its documents."""
 
     def age(self, now: float) -> float:
         """Return for how long the documents may have been out of date."""
@@ -140,13 +142,9 @@ class Freshness(msgspec.Struct, frozen=True):
         age = self.age(now)
         return int(age) if age > SHOWN_SECONDS else 0
 
-    def is_revoked(self, now: float) -> bool:
-        """Return True if the host is no longer trusted with its documents."""
-        return self.refused_since is not None and now - self.refused_since >= REVOKED_SECONDS
-
     def serves(self, now: float, max_stale_seconds: float) -> bool:
         """Return True if guests are answered; `max_stale_seconds` of 0 is no limit."""
-        if self.is_revoked(now):
+        if self.is_revoked:
             return False
         return not max_stale_seconds or self.age(now) <= max_stale_seconds
 
@@ -168,11 +166,9 @@ class Freshness(msgspec.Struct, frozen=True):
         """Return the freshness once every replica that answers has refused the token."""
         since = now if self.refused_since is None else self.refused_since
         until = now if self.is_true else self.true_until
-        return replace(self, true_until=until, is_true=False, refused_since=since)
-
-    def accepted(self) -> "Freshness":
-        """Return the freshness once a replica has accepted the token."""
-        return replace(self, refused_since=None)
+        return Freshness(
+            true_until=until, refused_since=since, is_revoked=now - since >= REVOKED_SECONDS
+        )
 
 
 class StateUnusable(Exception):  # noqa: N818 - a state of the file, not a mistake of ours

@@ -385,7 +385,7 @@ class HostRelay:
 
     def _beat(self, now: float) -> None:
         self._beats += 1
-        if self._freshness.is_revoked(now):
+        if self._freshness.is_revoked:
             self._forget()
         self._suspend_or_resume()
         if not self._is_open and self._serves():
@@ -505,8 +505,7 @@ class HostRelay:
         """Remove the file of documents that are forgotten, after what is under way there."""
         if before is not None:
             await asyncio.wait([before])
-        if self._held is None and self._unsaved is None:
-            await self._remove_file()
+        await self._remove_file()
 
     async def _remove_file(self) -> None:
         try:
@@ -545,7 +544,7 @@ class HostRelay:
             host="" if known is None else known.host,
             machines=0 if known is None else len(known.machines),
             serving=self._is_open and not self._is_suspended,
-            revoked=self._freshness.is_revoked(now),
+            revoked=self._freshness.is_revoked,
             age_seconds=round(self._freshness.age(now), 1),
             replica=str(self._upstream.now_first),
             trouble=self._reader.trouble,

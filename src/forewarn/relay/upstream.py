@@ -410,8 +410,6 @@ class HostReader:
         if (sent := session.server_time(reply, relay_feed.TIME_HEADER)) is not None:
             self.service_time = sent, self.clock.monotonic()
         if found is not None:
-            # The token is taken, and nothing may be forgotten while what comes next is saved.
-            self.freshness = self.freshness.accepted()
             await self.take(*found)
         self._heard(state)
 
