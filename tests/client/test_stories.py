@@ -1,8 +1,8 @@
 """The watch's decider in stories: texts of one verb a line, and the verbs that they are made of.
 
 What the server says comes in turn, and the last of it for ever: `[A,B!]` is a document with two
-events, of which B has started; `503*2` are two statuses, `cut` and `refused` failures, and any
-other word is a body, as is `=[]`. With `at=` it says so from that second on. `names` and `posts`
+events, of which B has started; `503*2` are two statuses, `cut`, `refused` and `hangs` failures, and
+any other word is a body, as is `=[]`. With `at=` it says so from that second on. `names` and `posts`
 are its answers to questions for the name and to approvals, where these differ.
 
 What follows a line stands behind an arrow: `ask -> appeared A, gone B~`. An event that has started
@@ -33,6 +33,8 @@ FILE: Final = Path(__file__).with_name("stories.txt")
 STORIES: Final = stories.stories(FILE.read_text(encoding="utf-8"))
 PLACES: Final = tuple(EndpointAddress(f"10.0.0.{n}") for n in (1, 2, 3))
 FACTS: Final = {"of": "Resources", "type": "EventType", "description": "Description"}
+HANGS: Final = FailedAnswer(reason="no-answer", message="no answer in time")
+FAILURES: Final = {"cut": world.CUT, "refused": world.REFUSED, "hangs": HANGS}
 CONCERNS: Final = {True: "", False: "~", None: "?"}
 
 
@@ -89,6 +91,7 @@ class Story:
             applied = {} if self.silent else {"Preference_Applied": f"wait={max(waits, 1):.0f}"}
             return reply(304, **applied)
         assert said.now is not None
+        run.seconds += ask.answer_seconds * (said.now is HANGS)
         return said.now
 
     def carry_out(self, row: str) -> None:
@@ -161,8 +164,8 @@ class Story:
     ) -> Reply | FailedAnswer:
         if word.startswith("="):
             return reply(200, word[1:].encode())
-        if word in {"cut", "refused"}:
-            return world.CUT if word == "cut" else world.REFUSED
+        if word in FAILURES:
+            return FAILURES[word]
         if word.startswith("["):
             ids = stories.listed(word.strip("[]"))
             listed = [self.written(each) for each in ids]
@@ -226,6 +229,11 @@ class Story:
         """Take the next change."""
         change = self.run.watcher.take()
         return self.told([] if change is None else [change])
+
+    def document(self) -> list[str]:
+        """Ask for the document once, without a watch."""
+        found = session.document(self.run.session, self.run._do, at(self.run.seconds))
+        return [event.event_id for event in found.events]
 
     def approve(self, *ids: str, within: str = "") -> list[str]:
         """Approve events, and return how that has failed."""
@@ -350,6 +358,7 @@ VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {
     "posts": lambda story, *words, **options: story.say("posts", *words, **options),
     "look": Story.looks,
     "turn": Story.turns,
+    "set-clock": lambda story, ahead: setattr(story.run, "slept", float(ahead)),
     "settle": lambda story: story.run.watcher.settle(),
 }
 """What is no method of a story by its own name."""
