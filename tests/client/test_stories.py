@@ -2,8 +2,8 @@
 
 What the server says comes in turn, and the last of it for ever: `[A,B!]` is a document with two
 events, of which B has started; `503*2` are two statuses, `cut`, `refused` and `hangs` failures, and
-any other word is a body, as is `=[]`. With `at=` it says so from that second on. `names` and `posts`
-are its answers to questions for the name and to approvals, where these differ.
+any other word is a body, as is `=[]`. With `at=` it says so from that second on. `names` and
+`posts` are its answers to questions for the name and to approvals, where these differ.
 
 What follows a line stands behind an arrow: `ask -> appeared A, gone B~`. An event that has started
 has `!`, one of another machine `~`, one of nobody knows whom `?`. After `more`, others are left.
@@ -24,7 +24,7 @@ from client import world
 from client.world import Run, at, reply
 from forewarn.client import session
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.event import BadAnswer, Change, RequestRefused, Updated
+from forewarn.client.event import BadAnswer, Change, ClientError, RequestRefused, Updated
 from forewarn.client.session import FailedAnswer, Pace, Question
 from forewarn.client.watch import EventFilter, event_filter
 from forewarn.protocol.message import Reply
@@ -103,7 +103,7 @@ class Story:
         elif verb:
             act = VERBS.get(verb) or getattr(Story, verb.replace("-", "_"))
             said = act(self, *words, **options) or []
-            if verb == "approve" and follows:
+            if verb in {"approve", "document"} and follows:
                 kind, text = shlex.split(follows)
                 assert said[0].startswith(kind)
                 assert text in said[0]
@@ -231,19 +231,21 @@ class Story:
         return self.told([] if change is None else [change])
 
     def document(self) -> list[str]:
-        """Ask for the document once, without a watch."""
-        found = session.document(self.run.session, self.run._do, at(self.run.seconds))
-        return [event.event_id for event in found.events]
+        """Ask for the document once, without a watch; return an event, and what it starts by."""
+        try:
+            found = session.document(self.run.session, self.run._do, at(self.run.seconds))
+        except ClientError as error:
+            return [_failed(error)]
+        (event,) = found.events
+        return [f"{event.event_id} {event.starts_by - world.ORIGIN:.0f}"]
 
     def approve(self, *ids: str, within: str = "") -> list[str]:
         """Approve events, and return how that has failed."""
         now, seconds = at(self.run.seconds), float(within) if within else None
         try:
             session.approve(self.run.session, self.run._do, now, ids, seconds)
-        except BadAnswer as error:
-            return [f"bad-answer {error}"]
-        except RequestRefused as error:
-            return [f"request-refused {error}"]
+        except ClientError as error:
+            return [_failed(error)]
         return []
 
     def report(self, status: str, reason: str = "") -> None:
@@ -277,6 +279,12 @@ class Story:
                 assert found == pytest.approx([float(each) for each in expected])
             else:
                 assert found == list(expected)
+
+
+def _failed(error: ClientError) -> str:
+    if isinstance(error, RequestRefused):
+        return f"request-refused {error.status} {error.text}"
+    return f"{'bad-answer' if isinstance(error, BadAnswer) else 'unreachable'} {error}"
 
 
 def _to_the_letter(raw: Iterable[str]) -> dict[str, Any]:
@@ -358,6 +366,7 @@ VERBS: Final[dict[str, Callable[..., list[str] | None]]] = {
     "posts": lambda story, *words, **options: story.say("posts", *words, **options),
     "look": Story.looks,
     "turn": Story.turns,
+    "compare-name": lambda story: story.run.session.compare_name(),
     "set-clock": lambda story, ahead: setattr(story.run, "slept", float(ahead)),
     "settle": lambda story: story.run.watcher.settle(),
 }
