@@ -153,9 +153,8 @@ class HostStory(Told):
         assert all(word in self._printed for word in words), self._printed
 
     def network_is_the_pages(self) -> None:
-        address, route = (line.strip() for line in pages.blocks(PAGE, "sh"))
-        assert address in NETWORK
-        assert route == f"ip route add {ENDPOINT}/32 via {ROUTER}"
+        assert pages.block("production", "sh", "address add").strip() in NETWORK
+        assert pages.block(PAGE, "sh") == f"ip route add {ENDPOINT}/32 via {ROUTER}\n"
 
     def log_has_no(self, words: str) -> None:
         assert words not in self.lab.service.log.read_text()

@@ -3,6 +3,7 @@
 A page is run by a test of its own only where there is more to see: what a command prints, say.
 """
 
+import ast
 import configparser
 import json
 import re
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import textwrap
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 from xml.etree import ElementTree as ET
@@ -24,6 +25,7 @@ from forewarn.maintenance import fleet_file
 from forewarn.relay import settings as relay_settings
 from forewarn.server import settings
 from house import tree
+from recipes import pages
 
 FLEET: Final = {"machine", "availability_set", "scale_set", "cloud_service"}
 AGENT: Final = {"rule", "peers", "client", "status"}
@@ -166,3 +168,29 @@ def test_the_guides_and_the_readme_show_the_examples_as_they_are_run() -> None:
     for path in files:
         if path.suffix == ".sh":
             _ran("bash", "-n", str(path))
+
+
+def _read_by_tests(module: ast.Module) -> Iterator[tuple[str, ...]]:
+    """Yield the page, the language and the words of each block that is read by its words alone."""
+    named = {
+        target.id: node.value
+        for node in module.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    for call in ast.walk(module):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "pages.block":
+            told = [named.get(a.id, a) if isinstance(a, ast.Name) else a for a in call.args]
+            words = [each.value for each in told if isinstance(each, ast.Constant)]
+            if len(words) == len(told):
+                yield (*words,)
+
+
+def test_every_block_that_a_test_reads_is_on_its_page() -> None:
+    """Those that need a hypervisor or a database read pages too, and run less often."""
+    modules = [ast.parse(path.read_text("utf-8")) for path in tree.python_files("tests")]
+    read = [each for module in modules for each in _read_by_tests(module)]
+    assert len(read) > 30
+    for each in read:
+        assert pages.block(*each)
