@@ -537,9 +537,6 @@ class AgentState:
                 continue
             case.results[index] = None
             case.reasons.pop(index, None)
-            effect = self.effects.get(case.effect(index))
-            if effect is not None:
-                effect.interrupted = False
 
     def _boot(self, record: MachineBooted) -> None:
         self.boot = record.boot
