@@ -138,6 +138,7 @@ async def test_what_comes_while_the_disk_is_slow_is_saved_too(tmp_path: Path) ->
     await settled()
     touching.set()
     await taking
+    await relay._saving
     assert relay._unsaved is None  # and guests read it from now on
 
 
