@@ -67,7 +67,7 @@ def prepare(lab: Lab, name: str) -> None:
     path.write_text(network)
     host.virsh("net-define", str(path))
     host.virsh("net-start", "default")
-    run(f"{inside} {pages.blocks(PAGE, 'sh')[0].strip()}")
+    run(f"{inside} {pages.block(PRODUCTION, 'sh', 'address add').strip()}")
     for page, words in ((PRODUCTION, "table ip forewarn "), (PAGE, "forewarn_proxy")):
         run(f"{inside} nft -f -", text=pages.block(page, "nft", words))
 
