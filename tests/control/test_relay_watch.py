@@ -115,6 +115,14 @@ class RelayStory(ProcessStory):
         with pytest.raises(StoreUnavailable) if fails else nullcontext():
             self.at.look()
 
+    def round(self) -> None:
+        """Look as `run` does, which goes on while the store is away."""
+        asyncio.run(self.watch._round())
+
+    def stop(self) -> None:
+        self.watch.stop()
+        asyncio.run(self.watch.run())
+
     def revoke(self, host: str) -> None:
         assert done(self.plane.order(relay_watch.revoke_tokens, host)) == 1
 
