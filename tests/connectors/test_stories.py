@@ -55,6 +55,7 @@ class Story:
         self.connector: CommandConnector
         self.environment: dict[str, str] = {}
         self.under_way: dict[str, asyncio.Task[Any]] = {}
+        self.certain = asyncio.Event()
 
     def wait(self, coroutine: Any) -> Any:
         return self.runner.run(asyncio.wait_for(coroutine, patience.SECONDS))
@@ -129,15 +130,22 @@ class Story:
     def forget(self, *machines: str, **terms: str) -> None:
         self.wait(self.connector.forget(self.task(*machines, **terms)))
 
-    def begin(self, name: str, *machines: str, verb: str = "perform", **terms: str) -> None:
+    def begin(
+        self, name: str, *machines: str, verb: str = "perform", held: str = "", **terms: str
+    ) -> None:
         """Perform or check, without waiting for the end."""
-        act = getattr(self.connector, verb)(self.task(*machines, **terms))
+        more = [self.certain.wait] if held == "later" else []
+        act = getattr(self.connector, verb)(self.task(*machines, **terms), *more)
         self.under_way[name] = self.runner.get_loop().create_task(act)
 
     def ended(self, name: str) -> Outcome | Found:
         """Wait for the end of what was begun."""
         found: Outcome | Found = self.wait(self.under_way.pop(name))
         return found
+
+    def is_certain(self) -> None:
+        """All claims are."""
+        self.certain.set()
 
     def lose(self) -> None:
         """Kill the runner of attempt 1 while its program runs."""

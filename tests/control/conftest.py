@@ -13,7 +13,7 @@ import pytest
 import patience
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
-from forewarn.connectors.port import Connector, Found, Outcome, Task
+from forewarn.connectors.port import Connector, Found, Held, Outcome, Task, for_certain
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
@@ -212,10 +212,13 @@ class Scripted(Connector):
         self.swept: list[Collection[str]] = []
         self.at_once = 0
         """How many are being performed."""
-        self.may_forget = asyncio.Event()
+        self.may_forget, self.has_room = asyncio.Event(), asyncio.Event()
         self.may_forget.set()
+        self.has_room.set()
 
-    async def perform(self, act: Task) -> Any:
+    async def perform(self, act: Task, held: Held = for_certain) -> Any:
+        await self.has_room.wait()
+        await held()
         self.tasks.append(act)
         self.asked.append(("perform", act.operation, act.attempt))
         self.outcomes[act.operation] = asyncio.get_running_loop().create_future()

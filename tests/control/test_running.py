@@ -231,6 +231,10 @@ class RunningStory(PlaneStory):
     def purges(self, batches: str) -> None:
         self.plane.purges = int(batches)
 
+    def room(self, how: str) -> None:
+        """The connector has room for what it is to perform, or none."""
+        (self.acting.has_room.clear if how == "none" else self.acting.has_room.set)()
+
     def broken(self, operation: str, how: str = "defect") -> None:
         """Nothing more can be recorded of an operation."""
         self.plane.broken[operation] = ERRORS[how]

@@ -25,7 +25,7 @@ import pytest
 import patience
 from control.conftest import Counting
 from forewarn.clock import SystemClock
-from forewarn.connectors.port import Connector, Found, Outcome, Task
+from forewarn.connectors.port import Connector, Found, Held, Outcome, Task, for_certain
 from forewarn.control.control_plane import ControlPlane, ServicePart
 from forewarn.control.executor import Executor
 from forewarn.control.plane import Retention
@@ -120,7 +120,10 @@ class HurriedConnector(Connector):
         self._under_way: dict[str, int] = {}
         self.performed = 0
 
-    async def perform(self, task: Task) -> Outcome | Literal[Found.UNKNOWN]:
+    async def perform(
+        self, task: Task, held: Held = for_certain
+    ) -> Outcome | Literal[Found.UNKNOWN]:
+        await held()
         with self._alone(task):
             self.performed += 1
             await self._clock.wait(self._random.uniform(0, 90), asyncio.Event())

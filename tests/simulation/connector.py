@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Literal, TypeVar
 
 from forewarn.connectors import port
-from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.connectors.port import Found, Held, Outcome, Task, for_certain
 from forewarn.control.executor import OnUnknown
 from forewarn.maintenance.model import Machine
 from forewarn.vocabulary import EventType
@@ -39,7 +39,10 @@ class Connector(port.Connector):
         self.wrong = ""
         """What was asked of it that must not be: an exception would count as a failed act."""
 
-    async def perform(self, act: Task) -> Outcome | Literal[Found.UNKNOWN]:
+    async def perform(
+        self, act: Task, held: Held = for_certain
+    ) -> Outcome | Literal[Found.UNKNOWN]:
+        await held()
         lost = self._lost.get(act.operation)
         if act.operation in self._outcomes:
             self.wrong = f"{act.operation} was carried out, and is again"

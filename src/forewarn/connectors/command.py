@@ -39,7 +39,7 @@ import msgspec
 import structlog
 
 from forewarn.connectors import runner
-from forewarn.connectors.port import Connector, Found, Outcome, Task
+from forewarn.connectors.port import Connector, Found, Held, Outcome, Task, for_certain
 from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.maintenance.model import listed
 
@@ -485,10 +485,12 @@ class CommandConnector(Connector):
             message = f"cannot make the folder {state} for the results of commands: {error}"
             raise CommandUnusable(message) from error
 
-    async def perform(self, task: Task) -> Outcome | Literal[Found.UNKNOWN]:
+    async def perform(
+        self, task: Task, held: Held = for_certain
+    ) -> Outcome | Literal[Found.UNKNOWN]:
         """Run the program for every subject without a result of an earlier attempt."""
         earlier = await self._earlier(task)
-        ended = await _all({s: self._perform(task, s, runs) for s, runs in earlier.items()})
+        ended = await _all({s: self._perform(task, s, runs, held) for s, runs in earlier.items()})
         known = {subject: outcome for subject, outcome in ended.items() if outcome is not None}
         return _joint(known) if len(known) == len(ended) else Found.UNKNOWN
 
@@ -545,7 +547,9 @@ class CommandConnector(Connector):
             earlier.setdefault(run.subject, []).append(run)
         return earlier
 
-    async def _perform(self, task: Task, subject: str, earlier: list[TaskRun]) -> Outcome | None:
+    async def _perform(
+        self, task: Task, subject: str, earlier: list[TaskRun], held: Held
+    ) -> Outcome | None:
         """Return how a subject's run ended; None if its runner was lost."""
         left, lost = await self._settled(earlier)
         if isinstance(left, RunResult):
@@ -553,6 +557,7 @@ class CommandConnector(Connector):
         program = self._settings.program
         begun = lost is not None and lost.attempt > task.repeat_after
         async with self._room(task, subject):
+            await held()
             for _ in range(MAX_RUNS):
                 try:
                     run = await self._begin(task, subject, program, earlier=lost)

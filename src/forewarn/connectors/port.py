@@ -1,14 +1,22 @@
 """The interface of connectors: the executor's questions, and the answers."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from forewarn.maintenance.fleet_import import Domain
 from forewarn.maintenance.model import HostFacts, Impact
+
+
+Held: TypeAlias = Callable[[], Awaitable[None]]
+"""Returns once the claim of a task is certain, however long the store is away, or is cancelled."""
+
+
+async def for_certain() -> None:
+    """Return at once: nobody else can have the claim."""
 
 
 class Task(Impact, frozen=True, kw_only=True, gc=False):
@@ -67,11 +75,14 @@ class Connector(Protocol):
     connector that keeps nothing of a task, or knows no hosts, leaves these verbs as they are here.
     """
 
-    async def perform(self, task: Task) -> Outcome | Literal[Found.UNKNOWN]:
+    async def perform(
+        self, task: Task, held: Held = for_certain
+    ) -> Outcome | Literal[Found.UNKNOWN]:
         """Carry it out and return when it is over.
 
         What an earlier attempt has finished is not repeated; a run whose result is unknown is.
-        After an exception its outcome is unknown.
+        After an exception its outcome is unknown. A connector in which a task may wait for its turn
+        awaits `held` then, before it begins anything: the claim may have been lost meanwhile.
 
         Returns:
             The outcome; UNKNOWN if the process that carried it out was lost.

@@ -11,6 +11,7 @@ its task ended: if another one had to report the outcome as unknown, it looks, a
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial
@@ -82,6 +83,10 @@ class Executor(Rounds):
         self._running: dict[str, tuple[Task, asyncio.Task[None]]] = {}
         """By operation."""
         self._renewed = 0.0
+        self._held_until: dict[str, float] = {}
+        """The monotonic time until which each claim of `_running` is certain."""
+        self._held_longer = asyncio.Event()
+        """Set, and replaced, when claims were renewed."""
         self._has_to_look = True
         """True if there may be outcomes that this replica alone knows."""
         self._looking: set[str] = set()
@@ -121,6 +126,7 @@ class Executor(Rounds):
         it is after an exception of the connector, `on_unknown` decides.
         """
         found: Outcome | Found = Found.NOT_DONE
+        held = partial(self._held, task.operation)
         why = ""
         if task.attempt > 1:
             found, why = await self._answer(task, self._connector.check(task))
@@ -129,7 +135,7 @@ class Executor(Rounds):
                 return found
             if found is Found.UNKNOWN and self._on_unknown != "repeat":
                 break
-            found, why = await self._answer(task, self._connector.perform(task))
+            found, why = await self._answer(task, self._connector.perform(task, held))
         if isinstance(found, Outcome):
             return found
         why = f"{commands.NO_REASON}: {why}"
@@ -176,10 +182,25 @@ class Executor(Rounds):
         self._renewed = passed
 
     async def _renew_batch(self, attempts: Mapping[str, int]) -> None:
+        until = self._clock.monotonic() + LEASE.total_seconds()
         renewed = await asyncio.wrap_future(self._plane.renew(attempts, LEASE))
-        for name in attempts.keys() - {operation.id for operation in renewed}:
-            if name in self._running:  # it has not just ended
-                _log.warning("a claim was lost", operation=name, attempt=attempts[name])
+        held = {operation.id for operation in renewed}
+        for name, attempt in attempts.items():
+            task, carrying_out = self._running.get(name, (None, None))
+            if task is None or carrying_out is None or task.attempt != attempt:
+                continue  # it has just ended
+            if name in held:
+                self._held_until[name] = until
+            else:
+                _log.warning("a claim was lost", operation=name, attempt=attempt)
+                carrying_out.cancel()  # the attempt that has it now asks what this one did
+        self._held_longer.set()
+        self._held_longer = asyncio.Event()
+
+    async def _held(self, operation: str) -> None:
+        """Wait until the claim of an operation is certain, however long the store is away."""
+        while self._clock.monotonic() >= self._held_until.get(operation, math.inf):
+            await self._held_longer.wait()
 
     async def _claim(self) -> bool:
         """Claim operations; return True if that was one replica's share, and more may be left.
@@ -188,6 +209,7 @@ class Executor(Rounds):
         """
         while (room := MAX_TASKS - len(self._running)) > 0:
             limit, replicas = min(room, CLAIM_BATCH), max(1, self._replicas())
+            at = self._clock.monotonic()
             try:
                 claiming = self._plane.claim(self._name, LEASE, limit, replicas=replicas)
                 tasks = await asyncio.wrap_future(claiming)
@@ -197,7 +219,7 @@ class Executor(Rounds):
                 _log.exception("operations that have started are claimed one by one")
                 await self._claim_one_by_one(limit)
                 break
-            self._begin(tasks)
+            self._begin(tasks, at)
             if replicas > 1:
                 return bool(tasks)
             if len(tasks) < limit:
@@ -207,14 +229,17 @@ class Executor(Rounds):
     async def _claim_one_by_one(self, limit: int) -> None:
         for operation in await asyncio.wrap_future(self._plane.claimable(limit)):
             with self._contained(operation):
+                at = self._clock.monotonic()
                 claiming = self._plane.claim(self._name, LEASE, limit, operation=operation)
-                self._begin(await asyncio.wrap_future(claiming))
+                self._begin(await asyncio.wrap_future(claiming), at)
 
-    def _begin(self, tasks: tuple[Task, ...]) -> None:
+    def _begin(self, tasks: tuple[Task, ...], at: float) -> None:
+        """Carry out tasks that were claimed at this monotonic time, or after it."""
         for task in tasks:
-            _, older = self._running.get(task.operation, (None, None))
-            carrying_out = self._begin_task(self._carry_out(task, older))
-            self._running[task.operation] = task, carrying_out
+            name = task.operation
+            _, older = self._running.get(name, (None, None))
+            self._held_until[name] = at + LEASE.total_seconds()
+            self._running[name] = task, self._begin_task(self._carry_out(task, older))
 
     async def _carry_out(self, task: Task, older: "asyncio.Task[None] | None") -> None:
         try:
@@ -227,7 +252,7 @@ class Executor(Rounds):
             is_recorded = await self._record(task, outcome)
         finally:
             if self._running.get(task.operation, (None,))[0] is task:
-                del self._running[task.operation]
+                del self._running[task.operation], self._held_until[task.operation]
             self._wake.set()
         if is_recorded and isinstance(outcome, Outcome):
             await self._tidy(self._connector.forget(task))
