@@ -338,6 +338,14 @@ def test_what_a_full_disk_kept_waiting_is_decided_again(tmp_path: Path, *, over:
     assert done.exists() is not over
 
 
+def test_an_approval_that_the_disk_kept_waiting_is_decided_again(tmp_path: Path) -> None:
+    journal = Odd(tmp_path)
+    daemon = workplace.daemon(journal)
+    daemon._carry_out(approvals.ApproveEvent(request=1, event=event()), took=600.0)
+    journal.close()
+    assert daemon._inputs.get_nowait() == approvals.ApprovalAnswered(1, None)
+
+
 @pytest.mark.parametrize("fault", [SettingsError("agent.toml"), TypeError("agent.toml")])
 def test_a_file_that_cannot_be_read_again_is_a_trouble_until_it_can(fault: Exception) -> None:
     daemon = workplace.daemon(None)

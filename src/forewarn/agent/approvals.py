@@ -137,11 +137,11 @@ class Approvals:
     ) -> tuple[ApproveEvent | AskPeers | None, float | None]:
         """Return the next step of an event's approval, and the time to look again."""
         rule = case.rule
-        if (
-            case.phase not in {Phase.PREPARED, Phase.APPROVED}
-            or rule.approve == "never"
-            or event.status != EventStatus.SCHEDULED
-        ):
+        if case.phase not in {Phase.PREPARED, Phase.APPROVED}:
+            if (asked := self._pending.get(case.event_id)) is not None:
+                asked.round, asked.agreed = None, False  # by the next time they may not be prepared
+            return None, None
+        if rule.approve == "never" or event.status != EventStatus.SCHEDULED:
             return None, None
         names = [name_of(name) for name in event.resources]
         me = None if own is None else name_of(own)

@@ -472,6 +472,9 @@ class Daemon:
             case approvals.ApproveEvent() if self._dry:
                 LOGGER.info("would approve %s", output.event.event_id)
                 self._inputs.put(approvals.ApprovalAnswered(output.request, taken=True))
+            case approvals.ApproveEvent() if took > ALIVE_SECONDS:
+                # What it stands for was looked at too long ago, and others may not agree any more.
+                self._inputs.put(approvals.ApprovalAnswered(output.request, None))
             case approvals.ApproveEvent():
                 self._poller.approve(output)
             case approvals.AskPeers():

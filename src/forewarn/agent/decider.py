@@ -671,8 +671,10 @@ class Decider:
             too_late = now + terms.retry_seconds >= run.deadline
             over = outcome is ActionOutcome.CUT or too_late or not self.state.needed(effect)
             final = told.final or over or effect.attempt > terms.retries
-        if terms.looks_again:
+        if is_done and not run.undo:
             self._done_at[run.effect] = now
+        else:  # nobody knows how it is now
+            self._done_at.pop(run.effect, None)
         if not is_done and (run.undo or not final):
             self._failed[effect.key, run.undo] = now
         once = told.final or (run.stopped is not None and not terms.repeatable)

@@ -352,6 +352,10 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
                 raise FieldError(field, f"invalid header {name!r}")
         for name, body in {"body": self.body, "undo_body": self.undo_body}.items():
             _mapped(body, functools.partial(_check_template, name))
+            try:  # as its effect is named by it
+                json.dumps(body, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise FieldError(name, f"no JSON has such a value ({error})") from error
             if body and self.is_json(body) and (fault := _json_fault(body)):
                 raise FieldError(name, f"invalid JSON when it is filled in ({fault})")
 
