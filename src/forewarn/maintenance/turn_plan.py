@@ -214,12 +214,18 @@ def _drain(
         requested_at=now,
         changed_at=now,
     )
-    there = world.on_host.of(unit.name)
+    there, known = world.on_host.of(unit.name), world.drains.get(unit.name)
     refusals: dict[int, Refused] = {}
     with planner.refusing(refusals, index), world.atomic():
         # Another host, drained in the same step, may have rested until now with machines here.
         if visitors := visiting(world, unit.name, {*there}):
             raise Refused(ErrorCode.CONFLICT, visitors, host=unit.name)
+        if options.reboot and known is not None and known.rests:
+            message = (
+                f"host {unit.name} is kept empty by {known.requested_by or 'somebody'}: "
+                f"'forewarn host return {unit.name}' ends that"
+            )
+            raise Refused(ErrorCode.CONFLICT, message, host=unit.name)
         begun = host_drain.begin(world, wanted, survey, now)
         world.maintenances[number] = turns.asked(maintenance, {index: 0}, now)
         judged = judged or not {key(guest.name) for guest in begun.guests} <= {*there}
