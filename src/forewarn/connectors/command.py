@@ -527,6 +527,11 @@ class CommandConnector(Connector):
         del task, earlier
         return {}
 
+    def _limits_of(self, task: Task) -> RunLimits:
+        """Return the limits of a task's program."""
+        del task
+        return self._limits
+
     def _room(self, task: Task, subject: str) -> contextlib.AbstractAsyncContextManager[object]:
         """Return a context that holds one of the places for runs that are under way at once."""
         del task, subject
@@ -671,7 +676,7 @@ class CommandConnector(Connector):
             argv,
             stdin=msgspec.json.encode(told),
             environment=self._environment | _variables(order),
-            limits=check or self._limits,
+            limits=check or self._limits_of(task),
             check=check is not None,
         )
         return await asyncio.get_running_loop().run_in_executor(self._beginning, begin)

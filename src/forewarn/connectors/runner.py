@@ -34,6 +34,9 @@ DRAIN_READS = 64
 """The most reads of the pipes after a program has ended: their content, but not for ever where a
 process that it left behind goes on writing."""
 
+MAX_POLL_SECONDS = 24 * 3600.0
+"""The longest wait in poll(2), whose milliseconds are an int: a task may wait for months."""
+
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENFILE, errno.EMFILE}
 ROOM_SECONDS = 1.0
 MAX_ROOM_SECONDS = 3600.0
@@ -124,7 +127,7 @@ def _follow(
         poll.register(descriptor, select.POLLIN)
     # Asked to end, what it began has the grace too, as long as it holds one of the pipes.
     while not over or (stage == 1 and reading):
-        wait = None if stage == 2 else max(0, deadline - _now()) * 1000
+        wait = None if stage == 2 else max(0, min(deadline - _now(), MAX_POLL_SECONDS)) * 1000
         for descriptor, _ in poll.poll(wait):
             if descriptor == ended:
                 over = bool(os.read(ended, READ_BYTES)) and _has_ended(pid)

@@ -145,7 +145,8 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Tasks at once that concern one host, as source or target. Two migrations fill a link."""
     time_limit_seconds: Limit = 3600.0
     """The time limit of a task. Then a migration is cancelled, the machine runs on where it is, and
-    the operation has failed."""
+    the operation has failed. A machine that is off while its host reboots waits for as long as that
+    takes."""
     shutdown_seconds: Limit = 120.0
     """The time in which a guest must shut down for a Reboot or a cold move."""
     force: bool = True

@@ -20,6 +20,7 @@ import msgspec
 from forewarn.connectors.command import (
     CommandConnector,
     CommandUnusable,
+    RunLimits,
     RunResult,
     RunTrace,
     TaskRun,
@@ -47,6 +48,10 @@ PROBE_SECONDS: Final = 60.0
 
 MAX_SURVEY: Final = 64 * 1024 * 1024
 """The bytes kept of a survey: a thousand hosts with 300 guests each."""
+
+HOST_SECONDS: Final = 366 * 86_400.0
+"""The time limit of a task that waits for its host's reboot: an operator may take days over it, and
+until then the machine is to stay off. Its active part has limits of its own."""
 
 MAX_KEPT: Final = 4 * 1024
 """The bytes kept of other output: more than is quoted of it."""
@@ -168,6 +173,9 @@ class LibvirtConnector(CommandConnector):
         stopping = isinstance(left, RunResult) and left.stage > 0
         again = earlier is not None or bool(task.claimed_elsewhere) or self._may_miss(task)
         return {"libvirt": self._told, "again": again, "stopping": stopping}
+
+    def _limits_of(self, task: Task) -> RunLimits:
+        return self._limits._replace(time_seconds=HOST_SECONDS) if task.host_boot_id else self._limits
 
     @contextlib.asynccontextmanager
     async def _room(self, task: Task, subject: str) -> AsyncIterator[None]:

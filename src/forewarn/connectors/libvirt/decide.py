@@ -427,6 +427,8 @@ def _by_table(order: Order, host: HostSight, domain: DomainSight, past: Past) ->
         return Step(do=Do.DONE, message="; ".join(past.notes))
     stopping = past.stopping and domain.state is DomainState.RUNNING and do is not Do.SYNC_TIME
     why = "" if marker is not None else _unfit(order, domain)
+    if do is Do.MARK and domain.state is DomainState.RUNNING and past.pressed_first is not None:
+        return Step(do=Do.DONE, message=f"somebody has started it on {host.name}")
     if do is None:
         why = _unexpected(domain, phase)
     elif stopping:
