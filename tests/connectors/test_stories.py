@@ -134,7 +134,7 @@ class Story:
         self, name: str, *machines: str, verb: str = "perform", held: str = "", **terms: str
     ) -> None:
         """Perform or check, without waiting for the end."""
-        more = [self.certain.wait] if held == "later" else []
+        more = [self.once_certain] if held == "later" else []
         act = getattr(self.connector, verb)(self.task(*machines, **terms), *more)
         self.under_way[name] = self.runner.get_loop().create_task(act)
 
@@ -142,6 +142,10 @@ class Story:
         """Wait for the end of what was begun."""
         found: Outcome | Found = self.wait(self.under_way.pop(name))
         return found
+
+    async def once_certain(self, claimed: Task) -> Task:
+        await self.certain.wait()
+        return claimed
 
     def is_certain(self) -> None:
         """All claims are."""

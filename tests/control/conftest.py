@@ -13,7 +13,7 @@ import pytest
 import patience
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
-from forewarn.connectors.port import Connector, Found, Held, Outcome, Task, for_certain
+from forewarn.connectors.port import AsItIs, Connector, Found, Outcome, Task, unchanged
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork
@@ -216,9 +216,9 @@ class Scripted(Connector):
         self.may_forget.set()
         self.has_room.set()
 
-    async def perform(self, act: Task, held: Held = for_certain) -> Any:
+    async def perform(self, act: Task, as_it_is: AsItIs = unchanged) -> Any:
         await self.has_room.wait()
-        await held()
+        act = await as_it_is(act)
         self.tasks.append(act)
         self.asked.append(("perform", act.operation, act.attempt))
         self.outcomes[act.operation] = asyncio.get_running_loop().create_future()

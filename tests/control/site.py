@@ -10,7 +10,7 @@ import patience
 from builders import NOW, SECOND, mint
 from control.conftest import Counting, done
 from forewarn.clock import ManualClock
-from forewarn.connectors.port import Held, Outcome, Task, for_certain
+from forewarn.connectors.port import AsItIs, Outcome, Task, unchanged
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control import maintenances
 from forewarn.control.changefeed import Changefeed
@@ -102,8 +102,8 @@ class Rebooted(SimulatedConnector):
         self.hanging = asyncio.Event()
         self.surveys = 0
 
-    async def perform(self, task: Task, held: Held = for_certain) -> Outcome:
-        outcome = await super().perform(task, held)
+    async def perform(self, task: Task, as_it_is: AsItIs = unchanged) -> Outcome:
+        outcome = await super().perform(task, as_it_is)
         failing = task.machines[0] in self._site.failing
         return Outcome(succeeded=False, message="no memory") if failing else outcome
 

@@ -235,6 +235,14 @@ class RunningStory(PlaneStory):
         """The connector has room for what it is to perform, or none."""
         (self.acting.has_room.clear if how == "none" else self.acting.has_room.set)()
 
+    def under_way(self, count: str) -> None:
+        (executor,) = [part for part, _ in self.parts if isinstance(part, Executor)]
+        assert executor.running == int(count)
+
+    def closed(self, *hosts: str) -> None:
+        """The last task that was begun may move machines to none of these hosts."""
+        assert self.acting.tasks[-1].closed_hosts == hosts
+
     def broken(self, operation: str, how: str = "defect") -> None:
         """Nothing more can be recorded of an operation."""
         self.plane.broken[operation] = ERRORS[how]

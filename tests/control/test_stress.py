@@ -25,7 +25,7 @@ import pytest
 import patience
 from control.conftest import Counting
 from forewarn.clock import SystemClock
-from forewarn.connectors.port import Connector, Found, Held, Outcome, Task, for_certain
+from forewarn.connectors.port import AsItIs, Connector, Found, Outcome, Task, unchanged
 from forewarn.control.control_plane import ControlPlane, ServicePart
 from forewarn.control.executor import Executor
 from forewarn.control.plane import Retention
@@ -121,9 +121,9 @@ class HurriedConnector(Connector):
         self.performed = 0
 
     async def perform(
-        self, task: Task, held: Held = for_certain
+        self, task: Task, as_it_is: AsItIs = unchanged
     ) -> Outcome | Literal[Found.UNKNOWN]:
-        await held()
+        task = await as_it_is(task)
         with self._alone(task):
             self.performed += 1
             await self._clock.wait(self._random.uniform(0, 90), asyncio.Event())

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Literal, TypeVar
 
 from forewarn.connectors import port
-from forewarn.connectors.port import Found, Held, Outcome, Task, for_certain
+from forewarn.connectors.port import AsItIs, Found, Outcome, Task, unchanged
 from forewarn.control.executor import OnUnknown
 from forewarn.maintenance.model import Machine
 from forewarn.vocabulary import EventType
@@ -40,9 +40,9 @@ class Connector(port.Connector):
         """What was asked of it that must not be: an exception would count as a failed act."""
 
     async def perform(
-        self, act: Task, held: Held = for_certain
+        self, act: Task, as_it_is: AsItIs = unchanged
     ) -> Outcome | Literal[Found.UNKNOWN]:
-        await held()
+        act = await as_it_is(act)
         lost = self._lost.get(act.operation)
         if act.operation in self._outcomes:
             self.wrong = f"{act.operation} was carried out, and is again"

@@ -39,7 +39,7 @@ import msgspec
 import structlog
 
 from forewarn.connectors import runner
-from forewarn.connectors.port import Connector, Found, Held, Outcome, Task, for_certain
+from forewarn.connectors.port import AsItIs, Connector, Found, Outcome, Task, unchanged
 from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.maintenance.model import listed
 
@@ -486,11 +486,13 @@ class CommandConnector(Connector):
             raise CommandUnusable(message) from error
 
     async def perform(
-        self, task: Task, held: Held = for_certain
+        self, task: Task, as_it_is: AsItIs = unchanged
     ) -> Outcome | Literal[Found.UNKNOWN]:
         """Run the program for every subject without a result of an earlier attempt."""
         earlier = await self._earlier(task)
-        ended = await _all({s: self._perform(task, s, runs, held) for s, runs in earlier.items()})
+        ended = await _all(
+            {s: self._perform(task, s, runs, as_it_is) for s, runs in earlier.items()}
+        )
         known = {subject: outcome for subject, outcome in ended.items() if outcome is not None}
         return _joint(known) if len(known) == len(ended) else Found.UNKNOWN
 
@@ -553,7 +555,7 @@ class CommandConnector(Connector):
         return earlier
 
     async def _perform(
-        self, task: Task, subject: str, earlier: list[TaskRun], held: Held
+        self, task: Task, subject: str, earlier: list[TaskRun], as_it_is: AsItIs
     ) -> Outcome | None:
         """Return how a subject's run ended; None if its runner was lost."""
         left, lost = await self._settled(earlier)
@@ -562,7 +564,7 @@ class CommandConnector(Connector):
         program = self._settings.program
         begun = lost is not None and lost.attempt > task.repeat_after
         async with self._room(task, subject):
-            await held()
+            task = await as_it_is(task)
             for _ in range(MAX_RUNS):
                 try:
                     run = await self._begin(task, subject, program, earlier=lost)

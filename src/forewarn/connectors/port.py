@@ -10,13 +10,14 @@ import msgspec
 from forewarn.maintenance.fleet_import import Domain
 from forewarn.maintenance.model import HostFacts, Impact
 
+AsItIs: TypeAlias = "Callable[[Task], Awaitable[Task]]"
+"""Returns a task as it is by now, however long the store is away; cancelled where the claim of this
+attempt is lost."""
 
-Held: TypeAlias = Callable[[], Awaitable[None]]
-"""Returns once the claim of a task is certain, however long the store is away, or is cancelled."""
 
-
-async def for_certain() -> None:
-    """Return at once: nobody else can have the claim."""
+async def unchanged(task: "Task") -> "Task":
+    """Return a task as it was claimed."""
+    return task
 
 
 class Task(Impact, frozen=True, kw_only=True, gc=False):
@@ -76,13 +77,14 @@ class Connector(Protocol):
     """
 
     async def perform(
-        self, task: Task, held: Held = for_certain
+        self, task: Task, as_it_is: AsItIs = unchanged
     ) -> Outcome | Literal[Found.UNKNOWN]:
         """Carry it out and return when it is over.
 
         What an earlier attempt has finished is not repeated; a run whose result is unknown is.
         After an exception its outcome is unknown. A connector in which a task may wait for its turn
-        awaits `held` then, before it begins anything: the claim may have been lost meanwhile.
+        asks for it `as_it_is` then, before it begins anything: the claim may have been lost, or a
+        host closed.
 
         Returns:
             The outcome; UNKNOWN if the process that carried it out was lost.

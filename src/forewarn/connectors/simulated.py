@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from forewarn.clock import Clock
-from forewarn.connectors.port import Connector, Found, Held, Outcome, Task, for_certain
+from forewarn.connectors.port import AsItIs, Connector, Found, Outcome, Task, unchanged
 from forewarn.maintenance.model import GuestFacts, HostFacts, Machine
 from forewarn.vocabulary import EventType
 
@@ -78,9 +78,9 @@ class SimulatedConnector(Connector):
             with suppress(FileNotFoundError, msgspec.DecodeError):
                 self._hosts = msgspec.json.decode(self.file.read_bytes(), type=dict[str, _Reboots])
 
-    async def perform(self, task: Task, held: Held = for_certain) -> Outcome:
+    async def perform(self, task: Task, as_it_is: AsItIs = unchanged) -> Outcome:
         """Return when the task's duration since its start is over."""
-        await held()
+        del as_it_is  # it waits for no turn
         self._off.update(task.vm_ids if task.host_boot_id else ())
         try:
             while (left := self._left(task)) > timedelta(0) or self._awaits_boot(task):

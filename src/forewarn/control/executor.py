@@ -39,6 +39,9 @@ another."""
 RENEW_EVERY = timedelta(seconds=20)
 """Three tries before a lease is over."""
 
+FRESH_SECONDS = 20.0
+"""The age of a claim up to which its task is begun as it was claimed."""
+
 CLAIM_BATCH = 200
 """The most operations that are claimed, or whose claims are renewed, in one transaction."""
 
@@ -83,10 +86,8 @@ class Executor(Rounds):
         self._running: dict[str, tuple[Task, asyncio.Task[None]]] = {}
         """By operation."""
         self._renewed = 0.0
-        self._held_until: dict[str, float] = {}
-        """The monotonic time until which each claim of `_running` is certain."""
-        self._held_longer = asyncio.Event()
-        """Set, and replaced, when claims were renewed."""
+        self._claimed_at: dict[str, float] = {}
+        """The monotonic times of the claims of `_running`."""
         self._has_to_look = True
         """True if there may be outcomes that this replica alone knows."""
         self._looking: set[str] = set()
@@ -126,7 +127,6 @@ class Executor(Rounds):
         it is after an exception of the connector, `on_unknown` decides.
         """
         found: Outcome | Found = Found.NOT_DONE
-        held = partial(self._held, task.operation)
         why = ""
         if task.attempt > 1:
             found, why = await self._answer(task, self._connector.check(task))
@@ -135,7 +135,7 @@ class Executor(Rounds):
                 return found
             if found is Found.UNKNOWN and self._on_unknown != "repeat":
                 break
-            found, why = await self._answer(task, self._connector.perform(task, held))
+            found, why = await self._answer(task, self._connector.perform(task, self._as_it_is))
         if isinstance(found, Outcome):
             return found
         why = f"{commands.NO_REASON}: {why}"
@@ -182,25 +182,33 @@ class Executor(Rounds):
         self._renewed = passed
 
     async def _renew_batch(self, attempts: Mapping[str, int]) -> None:
-        until = self._clock.monotonic() + LEASE.total_seconds()
         renewed = await asyncio.wrap_future(self._plane.renew(attempts, LEASE))
-        held = {operation.id for operation in renewed}
-        for name, attempt in attempts.items():
-            task, carrying_out = self._running.get(name, (None, None))
-            if task is None or carrying_out is None or task.attempt != attempt:
-                continue  # it has just ended
-            if name in held:
-                self._held_until[name] = until
-            else:
-                _log.warning("a claim was lost", operation=name, attempt=attempt)
-                carrying_out.cancel()  # the attempt that has it now asks what this one did
-        self._held_longer.set()
-        self._held_longer = asyncio.Event()
+        for name in attempts.keys() - {operation.id for operation in renewed}:
+            self._let_go(name, attempts[name])
 
-    async def _held(self, operation: str) -> None:
-        """Wait until the claim of an operation is certain, however long the store is away."""
-        while self._clock.monotonic() >= self._held_until.get(operation, math.inf):
-            await self._held_longer.wait()
+    def _let_go(self, operation: str, attempt: int) -> None:
+        """End an attempt whose claim was lost: the one that has it now asks what this one did."""
+        task, carrying_out = self._running.get(operation, (None, None))
+        if task is not None and carrying_out is not None and task.attempt == attempt:
+            _log.warning("a claim was lost", operation=operation, attempt=attempt)
+            carrying_out.cancel()
+
+    async def _as_it_is(self, task: Task) -> Task:
+        """Return a task whose turn has come as it is by now, under a claim that is certain."""
+        if self._clock.monotonic() - self._claimed_at.get(task.operation, math.inf) < FRESH_SECONDS:
+            return task
+        while True:
+            claim = task.operation, task.attempt
+            try:
+                found = await asyncio.wrap_future(self._plane.renewed_task(*claim, LEASE))
+            except StoreError as error:
+                _log.warning("a task waits for the store", operation=task.operation, why=error)
+                await self._clock.wait(AFTER_TROUBLE.total_seconds())
+                continue
+            if found is not None:
+                return found
+            self._let_go(*claim)
+            await asyncio.Event().wait()  # until that is so
 
     async def _claim(self) -> bool:
         """Claim operations; return True if that was one replica's share, and more may be left.
@@ -238,7 +246,7 @@ class Executor(Rounds):
         for task in tasks:
             name = task.operation
             _, older = self._running.get(name, (None, None))
-            self._held_until[name] = at + LEASE.total_seconds()
+            self._claimed_at[name] = at
             self._running[name] = task, self._begin_task(self._carry_out(task, older))
 
     async def _carry_out(self, task: Task, older: "asyncio.Task[None] | None") -> None:
@@ -252,7 +260,7 @@ class Executor(Rounds):
             is_recorded = await self._record(task, outcome)
         finally:
             if self._running.get(task.operation, (None,))[0] is task:
-                del self._running[task.operation], self._held_until[task.operation]
+                del self._running[task.operation], self._claimed_at[task.operation]
             self._wake.set()
         if is_recorded and isinstance(outcome, Outcome):
             await self._tidy(self._connector.forget(task))

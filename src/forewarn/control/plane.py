@@ -406,6 +406,14 @@ class Plane:
         return unit.decide(commands.renew_leases, attempts, lease).operations
 
     @_job
+    def renewed_task(
+        self, unit: UnitOfWork, operation: str, attempt: int, lease: timedelta
+    ) -> Task | None:
+        """Lengthen a claim, and return its task as it is now; None if another attempt has it."""
+        known = unit.decide(commands.renew_leases, {operation: attempt}, lease).operations
+        return lookup.tasks(unit, known)[0] if known else None
+
+    @_job
     def finish(
         self, unit: UnitOfWork, operation: str, attempt: int, outcome: Outcome
     ) -> Operations:

@@ -175,7 +175,9 @@ class LibvirtConnector(CommandConnector):
         return {"libvirt": self._told, "again": again, "stopping": stopping}
 
     def _limits_of(self, task: Task) -> RunLimits:
-        return self._limits._replace(time_seconds=HOST_SECONDS) if task.host_boot_id else self._limits
+        return (
+            self._limits._replace(time_seconds=HOST_SECONDS) if task.host_boot_id else self._limits
+        )
 
     @contextlib.asynccontextmanager
     async def _room(self, task: Task, subject: str) -> AsyncIterator[None]:
