@@ -90,7 +90,11 @@ press of the power button as long as the guest has time to shut down (`_shut_dow
 
 TRIES_ELSE = 5
 
-MAX_FAILURES = 100
+TRIES_AFTER_BOOT = 150
+"""The same for a start after the host's boot, in five minutes or more: the storage of a host may be
+there minutes after libvirt."""
+
+MAX_FAILURES = 300
 """The number of failures that are remembered: more than all tries together."""
 
 
@@ -162,7 +166,7 @@ def decide(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
             paused = domain.state is DomainState.PAUSED and not domain.handed_over
             if paused and host.name == past.paused_on:
                 # The other run may have ended before this one, which had stood still, paused it.
-                return _tempered(Step(do=Do.RESUME, host=host.name), past)
+                return _tempered(order, Step(do=Do.RESUME, host=host.name), past)
         return step
     if not found:
         return _nowhere(order, hosts, past)
@@ -190,7 +194,7 @@ def decide(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
         if len(known) > 1:
             return Step(do=Do.FAIL, message=_ambiguous(known))
         step = _by_table(order, *known[0], past)
-    return _tempered(step, past)
+    return _tempered(order, step, past)
 
 
 def verdict(order: Order, hosts: tuple[HostSight, ...]) -> Step:
@@ -354,23 +358,27 @@ def _ambiguous(found: Found) -> str:
     return f"is off, and defined on several hosts: {names}"
 
 
-def _tempered(step: Step, past: Past) -> Step:
+def _tempered(order: Order, step: Step, past: Past) -> Step:
     """Delay a step that failed for a moment, and end it where it failed too often."""
     failed = [each for each in past.failures if (each.do, each.host) == (step.do, step.host)]
     if not failed or step.do in LOOKS | {Do.PRESS}:  # presses have their own pause and time
         return step
     latest = failed[-1]
-    if why := _given_up(past, step.do, step.host):
+    booted = bool(order.host_boot_id) and step.do is Do.START
+    if why := _given_up(past, step.do, step.host, TRIES_AFTER_BOOT if booted else 0):
         return Step(do=Do.FAIL, message=why)
     if past.now - latest.at < RETRY_EVERY_SECONDS:
         return Step(do=Do.WAIT, seconds=LOOK_AGAIN_SECONDS, message=latest.message)
     return step
 
 
-def _given_up(past: Past, do: Do, host: str) -> str:
-    """Return the reason why a kind of step is not tried again on a host; "" while it is."""
+def _given_up(past: Past, do: Do, host: str, tries: int = 0) -> str:
+    """Return the reason why a kind of step is not tried again on a host; "" while it is.
+
+    `tries` are the most failures, 0 for the usual ones.
+    """
     failed = [each for each in past.failures if (each.do, each.host) == (do, host)]
-    if len(failed) < TRIES.get(do, TRIES_ELSE):
+    if len(failed) < (tries or TRIES.get(do, TRIES_ELSE)):
         return ""
     return f"could not {do} on {host}: {failed[-1].message}"
 
