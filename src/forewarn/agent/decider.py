@@ -671,7 +671,7 @@ class Decider:
             too_late = now + terms.retry_seconds >= run.deadline
             over = outcome is ActionOutcome.CUT or too_late or not self.state.needed(effect)
             final = told.final or over or effect.attempt > terms.retries
-        if is_done and not run.undo:
+        if terms.looks_again and is_done and not run.undo:
             self._done_at[run.effect] = now
         else:  # nobody knows how it is now
             self._done_at.pop(run.effect, None)
