@@ -191,6 +191,8 @@ class Hosts:
             return 42, "no domain"
         active = copy.state is not DomainState.OFF
         match step.do:
+            case Do.MARK if (copy.live if active else copy.config) != step.seen:
+                return 0, "it was marked by another attempt meanwhile"
             case Do.MARK:
                 copy.config = step.config if copy.defined else None
                 copy.live = step.live if active else None

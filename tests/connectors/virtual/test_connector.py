@@ -111,6 +111,7 @@ def test_each_event_type_is_carried_out(shop: Workshop, event_type: EventType) -
         ("hypervisor.hangs(odd)", "False"),
         ("hypervisor.has_job(odd)", "False"),
         ("hosts.do(order, decide.Step(do=decide.Do.SYNC_TIME))[0]", "0"),
+        ("hosts.do(order, decide.Step(do=decide.Do.MARK, seen='another'))[0]", "0"),
     ],
 )
 def test_a_host_is_asked_once_for_what_matters_whatever_its_guest_does(

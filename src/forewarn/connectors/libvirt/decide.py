@@ -107,6 +107,9 @@ class Step:
     target: str = ""
     live: Marker | None = None
     config: Marker | None = None
+    seen: Marker | None = None
+    """What a mark replaces; refused where that has changed since the look: one waits for a host
+    that hangs, and an earlier attempt may be at work."""
     seconds: float = 0.0
     message: str = ""
     """For the operator: the reason of the end, or of the wait."""
@@ -492,7 +495,8 @@ def _mark(order: Order, host: HostSight, live: Marker) -> Step:
     config = live
     if order.act is Act.REBOOT:
         config = replace(live, phase=MarkerPhase.RESTARTED)
-    return Step(do=Do.MARK, host=host.name, live=live, config=config)
+    seen = host.domain.marker if host.domain is not None else None
+    return Step(do=Do.MARK, host=host.name, live=live, config=config, seen=seen)
 
 
 def _resume_in_time(order: Order, host: HostSight, past: Past) -> Step:

@@ -197,7 +197,10 @@ class Hypervisors:
     def _refusal(self, order: facts.Order, step: Step) -> tuple[int, str] | None:
         self._migrating = step.host if step.do is Do.MIGRATE else ""
         try:
-            self._do(order, step, self._domain(order, step.host))
+            domain = self._domain(order, step.host)
+            if step.do is Do.MARK and _marker(domain) != step.seen:
+                return 0, "it was marked by another attempt meanwhile"
+            self._do(order, step, domain)
         except libvirt.libvirtError as error:
             return error.get_error_code() or 0, error.get_error_message() or str(error)
         finally:
@@ -455,6 +458,12 @@ def _read(domain: Domain, flags: int) -> facts.Marker | None:
         kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
         return facts.marker_of(domain.metadata(kind, facts.MARKER_URI, flags))
     return None
+
+
+def _marker(domain: Domain) -> facts.Marker | None:
+    """Return the marker that counts."""
+    live, config = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    return _read(domain, live if domain.isActive() else config)
 
 
 def _write(domain: Domain, marker: facts.Marker, flags: int) -> None:
