@@ -267,6 +267,7 @@ def test_a_user_without_a_name_is_told_by_number() -> None:
     names = auth.UserNames()
     assert asyncio.run(names.of(os.geteuid())) == ME
     assert asyncio.run(names.of(987654321)) == "uid-987654321"
+    assert 987654321 not in names._known  # a directory that was away may know it
 
 
 def test_the_token_of_a_relay_is_no_account(site: Exchanges, store: Full) -> None:

@@ -236,6 +236,17 @@ async def resumed(
     return tail, told.chunks()
 
 
+async def test_a_reader_is_told_of_a_gap_within_the_last_transaction_that_was_trimmed() -> None:
+    async def kept() -> tuple[int, int]:
+        return 4, 5
+
+    asked: Any = None
+    for place, trimmed in (("4-0", True), ("4", False), ("5-0", False)):
+        told = stream.NewsStream(NewsTail(asked, ManualClock(NOON)), ())
+        await told.resume(place, kept)
+        assert (told._gap is not None) is trimmed
+
+
 async def test_a_reader_that_knows_more_than_this_replica_waits_until_it_has_caught_up() -> None:
     tail, chunks = await resumed("7-0", 7)
     await anext(chunks)  # the greeting

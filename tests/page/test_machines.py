@@ -5,12 +5,16 @@ import html
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import web
 from forewarn.protocol.versions import VERSION_BY_NAME
+from forewarn.server.operator import schemas
 from forewarn.server.page import history
 from forewarn.store.sqlite import InMemoryStore
 from page.site import Site, links, read, references
@@ -67,3 +71,16 @@ def test_a_long_history_comes_in_pages_and_its_file_has_all_that_the_api_has(sit
     assert row["machines"] == " ".join(event["machines"])
     assert (row["event"], row["scope"]) == (event["id"], event["scope"])
     assert row["announced_at"] == one["announced_at"][:23].rstrip("Z") + "Z"
+
+
+async def test_a_file_whose_reader_may_read_no_more_says_that_its_end_is_missing() -> None:
+    async def beside(work: Callable[..., Any], *given: Any) -> Any:
+        return work(*given)
+
+    page: Any = SimpleNamespace(
+        backend=SimpleNamespace(beside=beside), call=SimpleNamespace(is_valid=lambda: False)
+    )
+    read: Any = None  # nothing more is read
+    found = schemas.HistoryPage(operations=(), next="more")
+    *_, last = [part async for part in history._exported(page, read, found)]
+    assert b"missing" in last

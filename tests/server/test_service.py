@@ -328,3 +328,13 @@ def test_a_wall_clock_that_jumps_ends_the_service_and_the_next_start_extends_the
         assert client.get("/readyz")["ready"]
         (moved,) = client.get("/v1/history")["operations"]
         assert (moved["status"], moved["not_before"]) == ("Scheduled", "2026-03-02T12:15:00Z")
+
+
+def test_a_start_waits_for_no_dry_run(tmp_path: Path) -> None:
+    with Running(settings_in(tmp_path), InMemoryStore()) as running:
+        client = running.client()
+        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
+        assert running._service is not None
+        planning = running._service._operators.backend.whole
+        asyncio.run_coroutine_threadsafe(planning.acquire(), running._loop).result()
+        request_reboot(client, machines=[], scopes=["web"], policy={})

@@ -53,6 +53,9 @@ TYPE: Final = argument(
     "seconds), or terminate (what its scale set sets).",
     Choice(EventType),
 )
+LONGEST_LEAST: Final = timedelta(minutes=15)
+"""The longest of the least notices (protocol.md section 6)."""
+
 BY_UNITS: Final = ("all_hosts", "drain")
 """The fields that go with a policy only, beside those of the policy."""
 
@@ -92,7 +95,8 @@ def schedule(
     if wait and dry_run:
         raise click.UsageError("--wait has nothing to wait for with --dry-run")
     after = given["not_before"]
-    if isinstance(after, timedelta) and after >= timedelta() and not given["notice_seconds"]:
+    least = isinstance(after, timedelta) and timedelta() <= after <= LONGEST_LEAST
+    if least and not given["notice_seconds"]:
         # From when the service has the request: from now, the least notice would be too short.
         given |= {"notice_seconds": int(after.total_seconds()), "not_before": None}
     _ask(service, kind, fields.body(given), dry_run=dry_run, wait=wait)

@@ -250,7 +250,7 @@ class OperatorClient:
         from forewarn.client import transport
 
         headers = [] if body is None else [("Content-Type", "application/json")]
-        is_change = method != "GET" and "dry_run" not in path and not query.get("dry_run")
+        is_change = method != "GET" and "?dry_run=true" not in path and not query.get("dry_run")
         try:
             place = self._place(path, self._told(query), headers)
             with waiting(self.address):

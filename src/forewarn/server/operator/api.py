@@ -316,7 +316,7 @@ async def _start(
         if data.drain or (dry_run and call.backend.drains):
             survey = await call.backend.survey(dry_run=dry_run)
         made, planned = await _prepared(call.backend, asked, survey)
-        async with call.backend.whole:
+        async with call.backend.whole if dry_run else nullcontext():  # as for drains
             plan = await call.backend.beside(partial(planned, to_the_end=dry_run))
         if not dry_run:
             made = await call.backend.done(plane.order(maintenances.start, made, asked))

@@ -277,30 +277,35 @@ class FailedLogins:
 
 
 class UserNames:
-    """The names of this machine's users, as far as they were asked for."""
+    """The names of this machine's users, as far as they were asked for lately."""
 
     def __init__(self) -> None:
-        self._known: dict[int, str] = {}
+        self._known: dict[int, tuple[str, float]] = {}
+        """With the time, by the loop's clock, at which a name is asked for again."""
         self._thread = ThreadPoolExecutor(1, "users")
 
     async def of(self, user_id: int) -> str:
         """Return a user's name; it is asked for on a thread of its own: a directory may be slow."""
-        if (name := self._known.get(user_id)) is None:
-            loop = asyncio.get_running_loop()
-            name = await loop.run_in_executor(self._thread, _user_name, user_id)
-            if len(self._known) >= MAX_USERS:
-                self._known.clear()
-            self._known[user_id] = name
+        loop = asyncio.get_running_loop()
+        known, until = self._known.get(user_id, ("", 0.0))
+        if loop.time() < until:
+            return known
+        name = await loop.run_in_executor(self._thread, _user_name, user_id)
+        if name is None:  # a directory may be away
+            return known or f"uid-{user_id}"
+        if len(self._known) >= MAX_USERS:
+            self._known.clear()
+        self._known[user_id] = name, loop.time() + FORGET_SECONDS
         return name
 
 
-def _user_name(user_id: int) -> str:
+def _user_name(user_id: int) -> str | None:
     import pwd  # noqa: PLC0415 - there is none on Windows, nor a unix socket
 
     try:
         return pwd.getpwuid(user_id).pw_name
     except KeyError:
-        return f"uid-{user_id}"
+        return None
 
 
 # The cookie.

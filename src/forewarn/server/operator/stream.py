@@ -150,7 +150,7 @@ class NewsStream:
         oldest, latest = await kept()
         if sequence > latest:
             self._gap = Gap(reason="unknown", after=place)
-        elif sequence < oldest:
+        elif sequence < oldest or (sequence == oldest and index is not None):
             self._gap, self._sequence = Gap(reason="trimmed", after=place), oldest
         elif index is None:
             self._sequence = sequence

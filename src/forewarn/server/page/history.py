@@ -17,7 +17,6 @@ from starlette.responses import Response, StreamingResponse
 from forewarn import times
 from forewarn.maintenance import model
 from forewarn.server.operator import administration, api, fields, routing, schemas
-from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms
 from forewarn.server.page.forms import Draft, FilledForm
@@ -100,7 +99,7 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
         read = functools.partial(api.read_history, page.backend, **given)
         if file is not None:
             first = await read(cursor=cursor, limit=EXPORTED)
-            return _file(_exported(page.backend, read, first))
+            return _file(_exported(page, read, first))
         key = "history", cursor, *given.items()
         return await page.once(key, lambda: read(cursor=cursor, limit=SHOWN))
 
@@ -118,16 +117,19 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
 
 
 async def _exported(
-    backend: Backend,
+    page: PageRequest,
     read: Callable[..., Awaitable[schemas.HistoryPage]],
     found: schemas.HistoryPage,
 ) -> AsyncIterator[bytes]:
-    """Yield the CSV file of operations, a page at a time."""
+    """Yield the CSV file of operations, a page at a time, and say so where its end is missing."""
     yield _written([COLUMNS])
-    yield await backend.beside(_written, rows(found.operations))
+    yield await page.backend.beside(_written, rows(found.operations))
     while found.next:
+        if not page.call.is_valid():
+            yield _written([("the rest is missing: the token was revoked, or has expired",)])
+            return
         found = await read(cursor=found.next, limit=EXPORTED)
-        yield await backend.beside(_written, rows(found.operations))
+        yield await page.backend.beside(_written, rows(found.operations))
 
 
 def _file(lines: AsyncIterator[bytes]) -> Response:
