@@ -108,8 +108,8 @@ class Step:
     live: Marker | None = None
     config: Marker | None = None
     seen: Marker | None = None
-    """What a mark replaces; refused where that has changed since the look: one waits for a host
-    that hangs, and an earlier attempt may be at work."""
+    """The marker that a mark replaces; refused where it has changed since the look: one waits for a
+    host that hangs, and an earlier attempt may be at work."""
     seconds: float = 0.0
     message: str = ""
     """For the operator: the reason of the end, or of the wait."""
